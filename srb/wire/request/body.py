@@ -31,7 +31,7 @@ REASONING_FORMATS = ("none", "auto", "deepseek")
 """The values of `reasoning_format` that have an effect."""
 
 Format = Literal["events", "chunks", "object"]
-"""The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""
+"""The format of an answer: native events, a vendor's chunks, or its object."""
 
 
 @dataclasses.dataclass(frozen=True)
