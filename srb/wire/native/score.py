@@ -102,8 +102,7 @@ def parse_score(body: bytes, model: str) -> ScoreRequest:
             param="stream",
         )
     branches = {f"branches.{name}": None for branch in fields.branches or () for name in branch.unread()}
-    ignored = [*BodyFields.unread(fields), *branches, *(["model"] if fields.model not in (None, model) else [])]
-    return ScoreRequest(table, top, stream, ignored)
+    return ScoreRequest(table, top, stream, [*fields.unread(model), *branches])
 
 
 def _branches(branches: list[ScoreBranchFields]) -> list[SamplingParams]:

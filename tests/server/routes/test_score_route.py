@@ -42,7 +42,7 @@ async def test_the_events_and_the_object(connect: Connect) -> None:
         "contexts": 2,
         "branches": 1,
         "labels": ["x"],
-        "ignored": ["top_k", "branches.lor", "model"],
+        "ignored": ["top_k", "model", "branches.lor"],
     }
     assert start["id"].startswith("score-")
     assert [list(row) for row in rows] == [
