@@ -62,7 +62,6 @@ def parse_infill(fields: InfillFields, limits: Limits, tokenizer: Tokenizer, n_c
     prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
     suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
     files = [(each.filename, each.text) for each in fields.input_extra or ()]
-    fields.leave_out("messages")
     take_candidates(fields)
     is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
     known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
@@ -95,9 +94,7 @@ def parse_completion(fields: LlamaFields, limits: Limits) -> Parsed:
     take_candidates(fields)
     if fields.n_probs is None:  # by either name, 0 is off
         fields.n_probs, fields.logprobs = fields.logprobs, None
-    fields.leave_out("logprobs", "top_logprobs", "best_of", "stream_options")
-    if fields.messages is None:
-        fields.leave_out("tools")
+    fields.leave_out("messages", "tools", "logprobs", "top_logprobs", "best_of", "stream_options")
     fields.return_tokens = fields.return_tokens or fields.stream
     take_all_room(fields, limits)
     return parse_fields(fields, limits, chat=False, form="chunks" if fields.stream else "object", has_times=True)
