@@ -259,7 +259,8 @@ class EngineClient(ABC):
         try:
             await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            beginning.add_done_callback(lambda task: task.exception())  # a refusal that nobody waits for any more
+            # A refusal that nobody waits for any more.
+            beginning.add_done_callback(lambda task: task.cancelled() or task.exception())
             stream.close()
             raise
         return stream

@@ -70,6 +70,24 @@ async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing(lora: 
     assert problems == []
 
 
+async def test_an_event_loop_that_ends_while_a_request_is_submitted_reports_no_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, problem: problems.append(problem))
+    async with engine_on(FakeBackend()) as engine:
+        monkeypatch.setattr(engine, "_take", lambda _request: asyncio.Event().wait())
+        before = asyncio.all_tasks()
+        submitting = asyncio.create_task(engine.submit(request()))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        await asyncio.wait({submitting})
+        await asyncio.sleep(0)
+    assert problems == []
+
+
 async def test_abort_says_whether_there_was_anything_to_abort() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend) as engine:
