@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -15,7 +16,7 @@ from srb.engine.events import Event
 from srb.engine.resume import ending
 from srb.errors import HistoryError, NotFoundError, SettingsError
 from srb.history.database import check_place, connect, explained, prepare, remove_orphans
-from srb.history.queries import Recorded, Unfinished, unfinished
+from srb.history.queries import Recorded, Unfinished, interrupt, unfinished
 from srb.history.recorder import Recorder, Submitted
 from srb.history.stories import Draft, Node, Story, empty_trash, read_nodes
 from srb.history.writer import Change, Writer
@@ -182,6 +183,11 @@ class History:
     def resume(self, each: Unfinished) -> None:
         """Resumes a request that is in the file. Pass its further events to `take`."""
         self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events, each.losses))
+
+    def interrupt(self, each: Unfinished) -> None:
+        """Marks a request as interrupted, as soon as the file can be written. A person may continue it."""
+        change = partial(interrupt, number=each.number, request=each.submitted.request.id)
+        self._record(lambda _recorder: [change])
 
     def end(self, each: Unfinished) -> None:
         """Ends an interrupted request that won't be resumed."""

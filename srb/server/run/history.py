@@ -165,10 +165,10 @@ class HistoryService:
         if not submitted.detach:
             self.store.end(each)  # its reader's connection ended with the server
         elif not enabled or submitted.model != model:
-            self.store.write(interrupt, each.number, submitted.request.id)
+            self.store.interrupt(each)
             logger.warning("request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model)
         elif each.losses >= MAX_LOSSES:
-            self.store.write(interrupt, each.number, submitted.request.id)
+            self.store.interrupt(each)
             logger.error(
                 "request %s stays interrupted: %d servers in a row crashed while they ran it, without a further "
                 "token; it may be the cause",

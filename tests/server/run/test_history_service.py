@@ -515,6 +515,26 @@ async def test_requests_that_do_not_go_on(
             await get(client, f"/v1/completions/{request_id}/events", 410)
 
 
+async def test_an_interruption_is_written_as_soon_as_the_file_can_be(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(_db: sqlite3.Connection) -> None:
+        if problems:
+            raise problems[0]
+
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    problems = [MemoryError()]
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        history.writer.record(lambda: [change], lambda: None)
+        await go_on(client, goes_on=False)
+        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "running"
+        problems.clear()
+        await until(lambda: history.writer.problem is None)
+        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
+
+
 async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
     connect: Connect, history: History
 ) -> None:
