@@ -232,8 +232,13 @@ def interrupt_unreadable(db: sqlite3.Connection) -> None:
     """Marks the running requests of an srb version with other fields as interrupted, because they can't resume."""
     for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
         if _request(row) is None:
-            interrupt(db, row["number"], row["id"])
-            drop_events(row["number"], db)
+            interrupt_for_good(db, row["number"], row["id"])
+
+
+def interrupt_for_good(db: sqlite3.Connection, number: int, request: str) -> None:
+    """Marks a running request as interrupted, and drops its events, so that nobody can continue it."""
+    interrupt(db, number, request)
+    drop_events(number, db)
 
 
 def interrupt(db: sqlite3.Connection, number: int, request: str) -> None:

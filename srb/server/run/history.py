@@ -14,8 +14,8 @@ from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.database import UnusableError
 from srb.history.history import History
-from srb.history.queries import Unfinished, interrupt, interrupt_unreadable
-from srb.history.recorder import Submitted, drop_events
+from srb.history.queries import Unfinished, interrupt_for_good, interrupt_unreadable
+from srb.history.recorder import Submitted
 from srb.server.access import owner_of
 from srb.serving.engine_client import EngineClient, Publish, Record
 from srb.serving.event_log import EventLog
@@ -157,8 +157,7 @@ class HistoryService:
             except Exception:  # the server must start, whatever the file has
                 request_id = each.submitted.request.id
                 logger.exception("request %s is interrupted; its data in the history may be damaged", request_id)
-                self.store.write(interrupt, each.number, request_id)
-                self.store.write(partial(drop_events, each.number))
+                self.store.write(interrupt_for_good, each.number, request_id)
 
     async def _resume_or_end(self, engine: EngineClient, each: Unfinished, model: str, *, enabled: bool) -> None:
         submitted = each.submitted

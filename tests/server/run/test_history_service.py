@@ -876,6 +876,18 @@ async def test_an_interrupted_request_with_wrong_events_doesnt_keep_the_server_f
         ]
 
 
+async def test_events_whose_texts_cant_be_written_are_not_dropped(connect: Connect, tmp_path: Path) -> None:
+    _, path = await crash(connect, tmp_path, **LONG)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE steps SET events = replace(events, '[2,', '[[],')")
+    with History(path) as history:
+        await go_on(await connect(FakeBackend(), history=history), goes_on=True)
+        (n_steps,) = await asyncio.wrap_future(
+            history.write(lambda db: db.execute("SELECT count(*) FROM steps").fetchone())
+        )
+        assert n_steps > 0
+
+
 async def test_a_finished_request_with_wrong_events_is_said(connect: Connect, tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with History(path, keep_seconds=900) as history:
