@@ -173,7 +173,7 @@ class Poisoned(FakeBackend):
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-async def test_failures_of_poisonous_requests_do_not_count(is_named: bool) -> None:
+async def test_a_poisonous_request_ends_and_others_go_on(is_named: bool) -> None:
     """Each is the suspect of two failures, and ends. The engine names it, or it fails while it is resumed alone."""
     backend = poisonous(ascii_babble) if is_named else Poisoned(script=ascii_babble)
     good = request(n=2, max_tokens=200, ignore_eos=True)
