@@ -77,6 +77,7 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
         ("/file", "must begin with http"),
         ("file:///etc/passwd", "must begin with http"),
         ("http://", "must begin with http"),
+        ("http://[z]@", "must begin with http"),
         ("/slow", "longer than 10 seconds"),
     ):
         urls = [str(elsewhere.make_url("/cat")), path if ":" in path else str(elsewhere.make_url(path))]
