@@ -86,6 +86,8 @@ def _read(state: State) -> tuple[StateFormat, Array, list[tuple[int, Array]]]:
         at, n_empty = at + 4, n_empty + 1
     cells = np.frombuffer(data, "<i4", 3 * n_cells, at).reshape(n_cells, 3)
     by_channel, n_layers = struct.unpack_from("<II", data, at + 12 * n_cells)
+    if magic != _MAGIC or by_channel > 1 or not n_cells or not n_layers:
+        raise ValueError("it isn't the state of one sequence")
     at += 12 * n_cells + 8
     tensors = list[tuple[int, Array]]()
     for k in range(2 * n_layers):
@@ -96,12 +98,13 @@ def _read(state: State) -> tuple[StateFormat, Array, list[tuple[int, Array]]]:
             kind, row_bytes = struct.unpack_from("<iQ", data, at)
             item_bytes = _ITEM_BYTES.get(kind, 1)
             shape = n_cells, row_bytes // item_bytes
+        if not 0 < item_bytes <= len(data) or row_bytes > len(data):
+            raise ValueError("it has another format")
         numbers = np.frombuffer(data, f"V{item_bytes}", n_cells * row_bytes // item_bytes, at + 12).reshape(shape)
         tensors.append((kind, numbers.T if by_channel and k >= n_layers else numbers))
         at += 12 + n_cells * row_bytes
-    n_after = n_streams - 1 - n_empty
-    if magic != _MAGIC or by_channel > 1 or not n_cells or not n_layers or bytes(data[at:]) != bytes(4 * n_after):
-        raise ValueError("it isn't the state of one sequence")
+    if len(data) - at != 4 * (n_streams - 1 - n_empty) or any(data[at:]):
+        raise ValueError("it has another length")
     return StateFormat(tensors[0][0], tensors[-1][0], bool(by_channel), n_streams), cells, tensors
 
 

@@ -93,6 +93,19 @@ def test_a_number_that_the_other_type_does_not_have_leaves_a_state_as_it_is() ->
     assert converted(state, StateFormat(F16, F16, by_channel=False, n_streams=1)) is state
 
 
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_a_state_of_another_format_stays_as_it_is(by_channel: bool) -> None:
+    wanted = StateFormat(BF16, BF16, by_channel=False, n_streams=1)
+    state = converted(state_of(F16, bytes(4)), StateFormat(F16, F16, by_channel, n_streams=2))
+    for at in range(0, len(state), 4):
+        for number in (0, 1 << 31, (1 << 32) - 1):
+            other = bytearray(state)
+            struct.pack_into("<I", other, at, number)
+            converted(other, wanted)
+            first_position(other)
+    assert converted(other, wanted) is other
+
+
 @pytest.mark.usefixtures("cheap")
 def test_cached_states_continue_with_and_without_it(backend: LlamaBackend) -> None:
     engine = Engine(backend, cache_bytes=10_000_000)
