@@ -45,9 +45,7 @@ def converted(state: State, wanted: StateFormat, start: int = 0) -> State:
         stays = cells[:, 0] >= start
         if found == wanted and stays.all():
             return state
-        types = [each for each in wanted[:2] for _ in range(len(tensors) // 2)]
-        parts = zip(tensors, types, strict=True)
-        return _written(wanted, cells[stays], [(to, _retyped(each[stays], kind, to)) for (kind, each), to in parts])
+        return _written(wanted, cells, tensors, ... if stays.all() else stays)
     except (struct.error, ValueError, FloatingPointError):
         return state
 
@@ -67,9 +65,9 @@ def raised(state: State, n_positions: int) -> State | None:
     """
     try:
         found, cells, tensors = _read(state)
+        return _written(found, cells + np.array((n_positions, 0, 0), "<i4"), tensors)
     except (struct.error, ValueError):
         return None
-    return _written(found, cells + np.array((n_positions, 0, 0), "<i4"), tensors)
 
 
 def _read(state: State) -> tuple[StateFormat, Array, list[tuple[int, Array]]]:
@@ -108,18 +106,22 @@ def _read(state: State) -> tuple[StateFormat, Array, list[tuple[int, Array]]]:
     return StateFormat(tensors[0][0], tensors[-1][0], bool(by_channel), n_streams), cells, tensors
 
 
-def _written(format_: StateFormat, cells: Array, tensors: list[tuple[int, Array]]) -> bytearray:
-    """Return the state with these cells and tensors."""
-    n_layers = len(tensors) // 2
-    parts = [struct.pack("<IiII", _MAGIC, 0, format_.n_streams, len(cells)), cells.tobytes()]
-    parts.append(struct.pack("<II", format_.by_channel, n_layers))
-    for k, (kind, numbers) in enumerate(tensors):
+def _written(format_: StateFormat, cells: Array, tensors: list[tuple[int, Array]], rows: Any = ...) -> bytearray:
+    """Return the state in this format with these rows of the cells and tensors. `...`: all rows, without a copy."""
+    n_layers, cells = len(tensors) // 2, cells[rows]
+    result = bytearray(struct.pack("<IiII", _MAGIC, 0, format_.n_streams, len(cells)) + cells.tobytes())
+    result += struct.pack("<II", format_.by_channel, n_layers)
+    for k, (kind, found) in enumerate(tensors):  # one after the other, because a state may be large
+        to = format_.keys if k < n_layers else format_.values
+        numbers = _retyped(found[rows], kind, to)
         if format_.by_channel and k >= n_layers:
-            parts += struct.pack("<iII", kind, numbers.itemsize, numbers.shape[1]), numbers.T.tobytes()
+            result += struct.pack("<iII", to, numbers.itemsize, numbers.shape[1])
+            result += numbers.T.tobytes()
         else:
-            parts += struct.pack("<iQ", kind, numbers.shape[1] * numbers.itemsize), numbers.tobytes()
-    parts.append(bytes(4 * (format_.n_streams - 1)))
-    return bytearray().join(parts)
+            result += struct.pack("<iQ", to, numbers.shape[1] * numbers.itemsize)
+            result += numbers.tobytes()
+    result += bytes(4 * (format_.n_streams - 1))
+    return result
 
 
 def _retyped(numbers: Array, kind: int, to: int) -> Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,17 @@ def test_a_state_is_converted_and_back(backend: LlamaBackend, change: dict[str, 
         assert first_position(other) == first_position(state)
         assert converted(state[:-1], wanted) == state[:-1]
     assert converted(bytearray(), own) == bytearray()
+
+
+def test_converting_takes_no_second_copy_of_a_state() -> None:
+    number = struct.pack("<iQ", F16, 2000) + bytes(2000)
+    head = struct.pack("<IiII", 0xAF143CD8, 0, 1, 1) + struct.pack("<3iII", 0, 1, 0, 0, 500)
+    state = bytearray(head + 1000 * number)
+    tracemalloc.start()
+    converted(state, StateFormat(F16, F16, by_channel=True, n_streams=2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * len(state)
 
 
 def state_of(kind: int, numbers: bytes) -> bytearray:
