@@ -183,11 +183,11 @@ def _fetch_rest(url: str, part: Path, validator: Path, progress: Progress) -> No
     if size and validator.exists() and (confirmed := validator.read_text()):
         headers |= {"Range": f"bytes={size}-", "If-Range": confirmed}
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS) as reply:
-        done = size if reply.status == http.client.PARTIAL_CONTENT else 0
-        length, sent = reply.headers["Content-Length"], reply.headers["Content-Range"]
+        is_rest = reply.status == http.client.PARTIAL_CONTENT
+        done, length, sent = size if is_rest else 0, reply.headers["Content-Length"], reply.headers["Content-Range"]
         if length is None:
             raise OSError("the server doesn't send the length of the file")
-        if done and not sent.startswith(f"bytes {done}-"):
+        if is_rest and not f"{sent}".startswith(f"bytes {done}-"):
             raise OSError(f"the server sent {sent} instead of all bytes from {done} on")
         if not done:
             validator.write_text(_validator(reply.headers))

@@ -33,6 +33,8 @@ class Elsewhere(ThreadingHTTPServer):
         """How many bytes each of the next answers sends before it breaks off."""
         self.knows_ranges = True
         self.tells_length = True
+        self.first_byte = 0
+        """Where its answer begins if no range was asked for."""
         self.asked: list[tuple[str, str | None, str | None]] = []
         """The method, the range and the token of each request."""
 
@@ -60,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, json.dumps(files).encode())
         if not self.path.partition("?")[0].endswith("/m.gguf"):
             return self.send(404, b"{}")
-        start = 0
+        start = server.first_byte
         same = self.headers["If-Range"] in (None, server.etag)
         if range_ and server.knows_ranges and same:
             start = int(range_.removeprefix("bytes=").partition("-")[0])
@@ -169,6 +171,12 @@ def test_a_part_that_is_whole_or_too_long(elsewhere: Elsewhere) -> None:
         fetch_url(f"{elsewhere.url}/m.gguf")
     part_of(elsewhere).write_bytes(FILE + b"more")
     assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+
+
+def test_a_rest_that_nobody_asked_for_is_no_file(elsewhere: Elsewhere) -> None:
+    elsewhere.first_byte = 5
+    with pytest.raises(ModelLoadError, match=r"the server sent bytes 5-.* instead of all bytes from 0 on"):
+        fetch_url(f"{elsewhere.url}/m.gguf")
 
 
 def test_what_cant_be_fetched_is_named(elsewhere: Elsewhere) -> None:
