@@ -1,5 +1,7 @@
 """The engine on the real llama.cpp, with a tiny random-weight model whose text is the hardest UTF-8 there is."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +126,15 @@ def test_without_memory_for_a_stack_there_is_an_error() -> None:
     with pytest.raises(UnavailableError, match="no memory for a thread with a stack of"):
         with_stack(int, 1 << 50)
     assert threading.stack_size() == 0
+
+
+def test_stacks_outlive_the_main_thread() -> None:
+    program = (
+        "import threading, time; from srb.llama.native.stack import with_stack\n"
+        "def call(): threading.main_thread().join(); time.sleep(0.1); print(with_stack(lambda: 5, 0))\n"
+        "threading.Thread(target=call).start()"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "5\n"
 
 
 def test_many_threads_tokenize_at_once(load: Load) -> None:
