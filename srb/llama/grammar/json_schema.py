@@ -274,6 +274,15 @@ def _numbers(value: Any) -> Iterator[float]:
         yield from _numbers(each)
 
 
+def _limits(value: Any) -> Iterator[float]:
+    """Yield the numbers in constants and bounds anywhere, because references may lead into examples."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from (_numbers if name in ("const", "enum", *_LOWER, *_UPPER) else _limits)(each)
+    for each in value if isinstance(value, list) else ():
+        yield from _limits(each)
+
+
 def bounded(schema: Any) -> Any:
     """Change the schemas of numbers that `MAX_DIGITS` alone could leave without a last digit.
 
@@ -346,9 +355,10 @@ def unenforced(schema: Any) -> list[str]:
 
 def problem(schema: Any) -> str | None:
     """Return the first part of a schema that llguidance gets wrong or takes very long for; None if there is none."""
-    # llguidance overflows its stack if such a number, or one that rounds to it, is a constant.
-    if any(isinstance(each, int) and -(2**63) <= each <= 512 - 2**63 for each in _numbers(schema)):
-        return f"an integer is {-(2**63)} or next to it"
+    # llguidance overflows its stack if an integer must be the least of 64 bits, to which it rounds any number below.
+    for number in _limits(schema):
+        if number <= 1024 - 2**63:
+            return f"a number in const, enum or a bound is {number!s:.60}, but must be above {1024 - 2**63}"
     for each in schemas_in(schema):
         multiple = each.get("multipleOf")
         if isinstance(multiple, int | float) and _digits(+multiple) > MAX_MULTIPLE:  # +True is 1
