@@ -162,7 +162,7 @@ class Search:
                 target = converted_path(self.path, name)
                 if not target.exists():
                     self.made.append(target)
-                self._report(f"converting the weights to {name}")
+                    self._report(f"converting the weights to {name}")
                 convert(self.path, name)
                 return stack.enter_context(closing(Weights(target, self._settings)))
             except ModelLoadError as error:

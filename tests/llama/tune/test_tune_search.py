@@ -224,6 +224,14 @@ def test_a_search_that_is_stopped_leaves_the_earlier_result(
     assert (tuned_of(tiny_model), stored_files(tiny_model)) == (known, files)
 
 
+def test_weights_that_are_there_are_not_said_to_be_converted(tiny_model: Path, machine: Machine) -> None:
+    machine.slow |= {"file": 2.0, "16": 1.1}
+    assert tune(tiny_model) == 0
+    said: list[str] = []
+    search.Search(tiny_model, Settings(parallel=8, ctx_size=1024), said.append).run()
+    assert [each.split()[-1] for each in said if each.startswith("converting")] == ["bf16", "f16"]
+
+
 def test_what_a_job_takes() -> None:
     timings = Timings(SHAPE, False, first=0.5, last=1.0, shallow={1: 0.01, 8: 0.04, 32: 0.136}, deep={})
     assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * 0.04)
