@@ -295,7 +295,7 @@ class DiskCache:
             for _, each, path in sorted(files):
                 if size <= self._max_bytes * _LEFT:
                     break
-                if not _unlink(Path(path)):
+                if not _unlink(Path(path)) and os.path.exists(path):  # else another server was faster
                     continue
                 size -= each
                 removed += 1

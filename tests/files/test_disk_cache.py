@@ -191,6 +191,19 @@ def test_the_least_recently_used_are_removed_when_it_is_full(tmp_path: Path) -> 
     assert names[1] not in cache
 
 
+def test_what_another_server_removes_at_the_same_time_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = store(tmp_path, 10_000)
+    unlink = disk_cache._unlink
+    monkeypatch.setattr(disk_cache, "_unlink", lambda path: (path.unlink(), unlink(path))[1])
+    for number in range(5):
+        cache.put("f", None, 0, pack((number,)), "", bytearray(2000), None)
+    cache.close()
+    assert len(list(tmp_path.rglob("*.state"))) == 4
+    assert cache.stats().disk_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.state"))
+
+
 def test_parents_stay_longer_than_their_children(tmp_path: Path) -> None:
     cache = store(tmp_path)
     parent = one(cache)
