@@ -207,10 +207,11 @@ class StateCache:
         """Forgets a text, but not the entries that other texts share. Returns how many tokens were cached."""
         entry, n_tokens = longest(self._matches(tokens, keys), len(tokens))
         for each in list(ancestry(entry)):
-            if each.children or each.key != keys[0]:
+            if each.key != keys[0] or any(child.tokens or child.key != each.key for child in each.children):
                 break
-            if self._store and each.name:
-                self._store.remove(each.name)
+            for gone in (*each.children, each):  # such children have nothing but the logits after it
+                if self._store and gone.name:
+                    self._store.remove(gone.name)
             self._forget(each)
         return n_tokens
 

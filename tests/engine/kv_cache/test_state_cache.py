@@ -117,6 +117,16 @@ def test_erasing_leaves_what_others_have() -> None:
     assert evaluated(engine, within("bob", "i" * 60)) == 0
 
 
+def test_erasing_a_text_forgets_logits_that_came_later() -> None:
+    stored: dict[str, StoredEntry] = {}
+    engine = Engine(FakeBackend(script=lambda _params, _tokens: 65), cache_bytes=10_000, store=MemoryStore(stored))
+    run(engine, request("x" * 40, max_tokens=3, ignore_eos=True))
+    run(engine, request("x" * 40 + "AA", max_tokens=3, ignore_eos=True))  # the first one's answer had no logits
+    assert [len(each.record.tokens) for each in stored.values()] == [40, 2, 0, 2]
+    assert engine._states.erase(engine._states.slots["", 0]) == 44
+    assert not stored
+
+
 def test_a_copy_that_ends_within_an_entry_has_no_logits() -> None:
     engine = Engine(FakeBackend(), cache_bytes=10_000)
     run(engine, request("x" * 40, max_tokens=1))
