@@ -167,7 +167,10 @@ class StateCache:
 
     def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> list[EntryCopy]:
         """Returns the entries of what is cached of some tokens, as `put` takes them."""
-        entry, end = longest(self._matches(tokens, keys), len(tokens))
+        matches = self._matches(tokens, keys)
+        entry, end = longest(matches, len(tokens))
+        exact = next((each for match in matches for each in at_end(match, end) if each.has_logits), None)
+        last = self.logits(Hit(end, [], exact))  # they may have an entry of their own
         copies: list[EntryCopy] = []
         for each in ancestry(entry):
             if each.state is not None:
@@ -177,8 +180,10 @@ class StateCache:
             else:
                 self._forget(each)
                 return self.copies(tokens, keys)
-            own = each.tokens[: end - each.start] if not copies else each.tokens
-            copies.insert(0, EntryCopy(each.start, own, state, logits if len(own) == len(each.tokens) else None))
+            if copies:
+                copies.insert(0, EntryCopy(each.start, each.tokens, state, logits))
+            elif own := each.tokens[: end - each.start]:
+                copies = [EntryCopy(each.start, own, state, None if last is None else last.tobytes())]
         return copies
 
     def put(self, copies: Iterable[EntryCopy], keys: Keys = FOR_ALL) -> Tokens:

@@ -132,3 +132,12 @@ def test_a_copy_that_ends_within_an_entry_has_no_logits() -> None:
     run(engine, request("x" * 40, max_tokens=1))
     copies = [engine._states.copies(pack([120] * n))[-1] for n in (30, 40)]
     assert [(each.end, each.logits is None) for each in copies] == [(30, True), (40, False)]
+
+
+@pytest.mark.parametrize("window", [None, 0, 8])
+def test_a_copy_has_logits_that_came_later(window: int | None) -> None:
+    engines = [Engine(FakeBackend(script=lambda _, _tokens: 65, window=window), cache_bytes=10_000) for _ in range(2)]
+    run(engines[0], request("x" * 40, max_tokens=3, ignore_eos=True))
+    run(engines[0], again := request("x" * 40 + "AA", max_tokens=1))
+    engines[1]._states.put(engines[0]._states.copies(pack(again.token_ids[0])))
+    assert evaluated(engines[1], again) == 0
