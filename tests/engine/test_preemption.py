@@ -127,6 +127,26 @@ def test_where_a_state_can_not_be_completed_for_streams_the_negative_is_computed
     assert_empty(engine, backend)
 
 
+def test_a_prompt_whose_cells_are_in_the_states_of_all_its_alternatives_needs_no_stream() -> None:
+    layout = Layout(True, 200, 16)
+    backend = FakeBackend(n_cells=200, chooser=lambda _backend, _loads: layout)
+    engine = Engine(backend, cache_bytes=10**6)
+    engine.add_request(each := request(STORY[:60], n=4, max_tokens=20, ignore_eos=True))
+    events = [event for _ in range(8) for event in engine.step()]
+    engine.abort(each.id, 3)
+    engine.add_request(urgent := dataclasses.replace(request("u" * 180, max_tokens=3), priority=-1))
+    while engine.stats().n_preempted < 3:
+        events += engine.step()
+    layout = Layout(False, 200, 3)
+    while not stops(own(events, urgent)):
+        events += engine.step()
+    events += [*engine.step(), *engine.step()]
+    assert (engine.stats().layout, engine.stats().sequences) == ("streams", 3)
+    events += run(engine)
+    assert {k: text for k, text in texts(own(events, each)).items() if k < 3} == {k: alone(each)[k] for k in range(3)}
+    assert_empty(engine, backend)
+
+
 def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
     backend = FakeBackend(n_cells=256)
     backend.prepare(Layout(False, 32, 16))  # and there is no memory for another one

@@ -243,6 +243,9 @@ class Cells:
             self._drop(part)
             seq.swapped = replace(part, state=state, start=0)
         self._allocator.free_seq(seq_id)
+        if prompt.swapped and prompt.is_ready and all(seq.swapped_cells == "all" for seq in prompt.living):
+            self._drop(prompt.swapped)  # the first sequence that comes back has its cells, so it needs no stream
+            prompt.swapped = None
 
     # Swapping out
 
