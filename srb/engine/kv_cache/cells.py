@@ -398,7 +398,7 @@ class Cells:
 
         If the model forgets, there may be no other sequence with the end of its prompt.
         """
-        return seq.strategy.is_divisible and resumes == "running" and not self._rollback.forgets
+        return seq.leader.strategy.is_divisible and resumes == "running" and not self._rollback.forgets
 
     def _swap_in_prompt(self, prompt: Prompt, swapped: Swapped) -> None:
         assert prompt.seq_id is not None
