@@ -91,7 +91,7 @@ class ByteTokenizer:
         return b"".join(map(self.special_piece, tokens))
 
     def piece(self, token: int) -> bytes:
-        return bytes([token]) if token >= 0 else b""
+        return bytes([token]) if 0 <= token < END else b""
 
     def special_piece(self, token: int) -> bytes:
         return b"<END>" if token == END else b"" if token < 0 else bytes([token])

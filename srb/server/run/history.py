@@ -323,6 +323,7 @@ async def write_file(
     Both happen even if the client disconnects.
     """
     writing = asyncio.wrap_future(request.app[HISTORY].store.write(function, owner_of(request), *args, **kwargs))
+    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
     if story := request.match_info.get("story"):
         writing.add_done_callback(lambda _: request.app[HISTORY].feeds.notify(story))
     return await asyncio.shield(writing)

@@ -1,16 +1,19 @@
 """Stories over HTTP, on the fake backend."""
 
 import asyncio
+import gc
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import ClientResponse
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
-from waiting import Clock
+from waiting import Clock, until
 
 from srb.errors import HistoryError
 from srb.history.history import History
@@ -285,3 +288,19 @@ async def test_search_and_list(client: Client) -> None:
     for wrong in ("q=", "limit=0", "limit=x", "q=a&before=x", f"limit={10**6}"):
         await call(client, "GET", f"/v1/history?{wrong}", status=400)
     await call(client, "GET", "/v1/history/cmpl-none", status=404)
+
+
+async def test_a_refused_change_of_who_has_left_is_no_problem(client: Client, history: History) -> None:
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, problem: problems.append(problem))
+    go_on = threading.Event()
+    history.write(lambda _db: go_on.wait(10))
+    with mock.patch.object(history, "write", wraps=history.write) as write:
+        adding = asyncio.create_task(client.post("/v1/stories/none/nodes", json={"text": "a"}))
+        await until(lambda: write.called)
+    adding.cancel()
+    await until(lambda: not client.server.handler.connections)
+    go_on.set()
+    await begin(client)
+    gc.collect()
+    assert problems == []
