@@ -97,7 +97,7 @@ class LLM:
         return self._run(iter(requests), REQUESTS_AT_ONCE)
 
     def _run(self, waiting: Iterator[CompletionRequest], at_once: int) -> Iterator[Event]:
-        """Yields the events of requests, which are made one by one, and of which so many run at a time."""
+        """Yields the events of requests, which are made one by one when there is room for the next."""
         self._check_idle()
         for request in islice(waiting, at_once):
             self.engine.add_request(request)
