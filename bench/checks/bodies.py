@@ -128,7 +128,6 @@ def change(node: Any, rng: random.Random) -> None:
 
 async def answers(requests: list[Request], options: dict[str, Any], n_clients: int = 1) -> list[Answer]:
     """Returns what a server answers. With several clients, some leave before they send a request again."""
-    mock.patch("secrets.randbelow", return_value=7).start()  # the seed of a request without one
     from aiohttp import ClientSession, ClientTimeout
     from aiohttp.test_utils import TestServer
     from fake_backend import FakeBackend, babble
@@ -181,10 +180,11 @@ async def answers(requests: list[Request], options: dict[str, Any], n_clients: i
 
     async with ClientSession(timeout=ClientTimeout(total=30)) as session:
         await asyncio.gather(*(client(session) for _ in range(n_clients)))
-    if n_failures := engine.health.engine_restarts:
-        print(f"the engine has failed {n_failures} times; the log has the tracebacks")
+    n_failures = engine.health.engine_restarts
     await server.close()
     await engine.stop()
+    if n_failures:
+        sys.exit(f"{options}: the engine has failed {n_failures} times; the log has the tracebacks")
     return [found[number] for number in range(len(requests))]
 
 
@@ -278,4 +278,5 @@ def main() -> None:
 if __name__ == "__main__":
     if "answers" not in sys.argv[1:2]:
         sys.path += [str(HERE / "tests" / "support")]
-    main()
+    with mock.patch("secrets.randbelow", return_value=7):  # the seed of a request without one
+        main()

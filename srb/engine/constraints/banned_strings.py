@@ -6,8 +6,7 @@ both are reported. If " cat" follows, both are taken back, and another token is 
 The output processor gets only final tokens. So stop strings, probabilities and event logs never see others. To take
 tokens back, `Sampling` removes their cells, and the sampler's state goes back to the one before the first of them.
 Another token is sampled from the logits there. If more than the newest token goes, the token before is evaluated again
-for them (`kv_cache/rollback.py`).
-`avoid` works in the same way: the first words are in the rollback window.
+for them (`kv_cache/rollback.py`). `avoid` works in the same way: the first words are in the rollback window.
 
 The cells of a recurrent model can't be removed. There an alternative goes back to its mark (`kv_cache/rollback.py`). An
 example:

@@ -46,7 +46,7 @@ def build(setup: ConstraintSetup) -> None:
     for prompt in active.prompts:
         # Those with the same negative prompt are neighbours. Else the last of them could wait, and keep the negative
         # prompt's cells from an alternative before it that waits for these cells, for ever. Those without a negative
-        # prompt come first: the last of all takes the prompt's seq_id, so it waits until all others have begun.
+        # prompt come first: the last of all takes the prompt's seq_id, so it waits for all others.
         alike: dict[Prompt | None, list[Sequence]] = {None: []}
         for seq in prompt.sequences:
             alike.setdefault(seq.negatives[0].prompt if seq.negatives else None, []).append(seq)

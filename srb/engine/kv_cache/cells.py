@@ -213,7 +213,7 @@ class Cells:
         if not layout.is_unified:
             for prompt in prompts:
                 self._make_whole(prompt)
-            self._level(seq for active in running for seq in active.living)
+            self._drop_unpaired(seq for active in running for seq in active.living)
         ids = (seq_id for prompt in prompts for seq_id in (prompt.seq_id, *prompt.row_ids))
         self._allocator.reset(layout, {seq_id for seq_id in ids if seq_id is not None})
         self._totals.layout_changes += 1
@@ -285,7 +285,7 @@ class Cells:
             if not seq.is_pending:
                 self._swap_out(seq, is_whole=seq.prompt in whole, must=is_change)
                 self._scheduler.release(seq, is_swapped=True)
-        self._level(rows)
+        self._drop_unpaired(rows)
         self._scheduler.prefilling = [seq for seq in self._scheduler.prefilling if not seq.is_pending]
         for prompt in leaving:
             for seq_id in (prompt.seq_id, *prompt.row_ids):
@@ -330,7 +330,7 @@ class Cells:
             self._totals.swapped_bytes += len(state)
         return state
 
-    def _level(self, sequences: Iterable[Sequence]) -> None:
+    def _drop_unpaired(self, sequences: Iterable[Sequence]) -> None:
         """Drops the states of a sequence and its negatives if one has none: all must go on from the same token."""
         for seq in sequences:
             if any(map(_lacks_state, seq.group)):

@@ -121,11 +121,7 @@ async def fetch(
             raise _error(str(error)) from None
         except aiohttp.TooManyRedirects:
             raise _error(f"it has more than {_REDIRECTS} redirects") from None
-        except (
-            aiohttp.InvalidURL,
-            aiohttp.NonHttpUrlClientError,
-            IndexError,
-        ):  # yarl raises the last for "http://[z]@"
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, IndexError):  # yarl's error for http://[z]@
             raise _error("the URL must begin with http:// or https://, and be valid") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             refused = error.__cause__ if isinstance(error.__cause__, _RefusedError) else None
